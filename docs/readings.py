@@ -25,7 +25,8 @@ import torch
 
 import twoscale
 from twoscale import config, tables
-from twoscale.claims.evidence import Estimate, Evidence, InconclusiveError, mean
+from twoscale.claims.estimates import Estimate, InconclusiveError, mean
+from twoscale.claims.evidence import Evidence
 from twoscale.claims.geometry import LATE_STEPS
 from twoscale.claims.seeds import MEAN, mean_over_seeds
 from twoscale.data.batches import open_held_out

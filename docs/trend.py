@@ -20,7 +20,8 @@ from matplotlib.lines import Line2D
 
 from twoscale.base import replacing
 from twoscale.claims import geometry
-from twoscale.claims.evidence import MOST_UNDER_FLOOR, mean
+from twoscale.claims.estimates import mean
+from twoscale.claims.evidence import MOST_UNDER_FLOOR
 from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.claims.scale import scales
 from twoscale.claims.seeds import MEAN

@@ -32,10 +32,10 @@ from tests.synthetic_run import (
     without,
 )
 from twoscale import tables
-from twoscale.claims import evidence, exits, geometry
+from twoscale.claims import estimates, exits, findings, geometry
 from twoscale.claims import verdicts as claims
 from twoscale.claims.costs import summarise_times
-from twoscale.claims.evidence import Role
+from twoscale.claims.findings import Role
 from twoscale.claims.verdicts import LOOSER, STRICTER
 from twoscale.claims.words import (
     BOUND,
@@ -343,16 +343,16 @@ def test_no_claim_depends_on_a_bound_of_the_paper():
 @pytest.mark.parametrize(
     ("bounds", "stricter", "looser"),
     [
-        (evidence.at_most(0.1), (-np.inf, 0.08), (-np.inf, 0.125)),
-        (evidence.at_most(-0.05), (-np.inf, -0.0625), (-np.inf, -0.04)),
-        (evidence.at_most(0.25, smallest=0), (-np.inf, 0.2), (-np.inf, 0.3125)),
-        (evidence.at_least(5), (6.25, np.inf), (4, np.inf)),
-        (evidence.between(-0.01, 0.01), (-0.008, 0.008), (-0.0125, 0.0125)),
-        (evidence.between(0.5, 2), (0.625, 1.6), (0.4, 2.5)),
-        (evidence.between(0.45, 0.70, margin=0.05), (0.46, 0.69), (0.4375, 0.7125)),
-        (evidence.above(0.01, ours=0.01), (0.0125, np.inf), (0.008, np.inf)),
-        (evidence.above(1), (1, np.inf), (1, np.inf)),
-        (evidence.below(0), (-np.inf, 0), (-np.inf, 0)),
+        (findings.at_most(0.1), (-np.inf, 0.08), (-np.inf, 0.125)),
+        (findings.at_most(-0.05), (-np.inf, -0.0625), (-np.inf, -0.04)),
+        (findings.at_most(0.25, smallest=0), (-np.inf, 0.2), (-np.inf, 0.3125)),
+        (findings.at_least(5), (6.25, np.inf), (4, np.inf)),
+        (findings.between(-0.01, 0.01), (-0.008, 0.008), (-0.0125, 0.0125)),
+        (findings.between(0.5, 2), (0.625, 1.6), (0.4, 2.5)),
+        (findings.between(0.45, 0.70, margin=0.05), (0.46, 0.69), (0.4375, 0.7125)),
+        (findings.above(0.01, ours=0.01), (0.0125, np.inf), (0.008, np.inf)),
+        (findings.above(1), (1, np.inf), (1, np.inf)),
+        (findings.below(0), (-np.inf, 0), (-np.inf, 0)),
     ],
     ids=str,
 )
@@ -406,61 +406,61 @@ def test_the_usual_run_upholds_every_claim_but_the_third():
 @pytest.mark.parametrize(
     ("bounds", "interval", "expected"),
     [
-        (evidence.at_most(1), (0.0, 1.0), HOLDS),
-        (evidence.at_most(1), (0.9, 1.1), OPEN),
-        (evidence.at_most(1), (1.01, 2.0), FAILS),
-        (evidence.below(0), (0, 0), FAILS),
-        (evidence.above(1), (1, 1), FAILS),
+        (findings.at_most(1), (0.0, 1.0), HOLDS),
+        (findings.at_most(1), (0.9, 1.1), OPEN),
+        (findings.at_most(1), (1.01, 2.0), FAILS),
+        (findings.below(0), (0, 0), FAILS),
+        (findings.above(1), (1, 1), FAILS),
     ],
 )
 def test_bounds_are_met_by_a_whole_interval(bounds, interval, expected):
-    assert evidence.judge(bounds, evidence.Estimate(np.mean(interval), *interval))[0] == expected
+    assert findings.judge(bounds, estimates.Estimate(np.mean(interval), *interval))[0] == expected
 
 
 @pytest.mark.parametrize(
     ("bounds", "interval", "reason"),
     [
         (
-            evidence.between(0.45, 0.70),
+            findings.between(0.45, 0.70),
             (0.40, 0.5, 0.66),
             "the interval (0.26) is wider than the bounds (0.25)",
         ),
-        (evidence.between(0.45, 0.70), (0.40, 0.5, 0.64), "the interval crosses the bounds"),
+        (findings.between(0.45, 0.70), (0.40, 0.5, 0.64), "the interval crosses the bounds"),
         (
-            evidence.at_most(0.25, smallest=0),
+            findings.at_most(0.25, smallest=0),
             (-1.0, 0.0, 0.26),
             "the upper part of the interval (0.26) is wider",
         ),
-        (evidence.at_most(0.25, smallest=0), (-1.0, 0.1, 0.34), "the interval crosses the bounds"),
-        (evidence.at_most(0.25), (-9.0, 0.0, 9.0), "the interval crosses the bounds"),
+        (findings.at_most(0.25, smallest=0), (-1.0, 0.1, 0.34), "the interval crosses the bounds"),
+        (findings.at_most(0.25), (-9.0, 0.0, 9.0), "the interval crosses the bounds"),
     ],
 )
 def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_value(
     bounds, interval, reason
 ):
     low, value, high = interval
-    verdict, found = evidence.judge(bounds, evidence.Estimate(value, low, high))
+    verdict, found = findings.judge(bounds, estimates.Estimate(value, low, high))
     assert verdict == OPEN
     assert reason in found
     assert found.startswith("no value could be upheld: ") == ("wider" in reason)
 
 
 def test_the_width_of_the_interval_of_a_ratio_is_a_factor():
-    bounds = evidence.between(0.5, 2.0)
-    wide, narrow = (evidence.Estimate(1.0, 0.45, high, is_ratio=True) for high in (1.9, 1.7))
+    bounds = findings.between(0.5, 2.0)
+    wide, narrow = (estimates.Estimate(1.0, 0.45, high, is_ratio=True) for high in (1.9, 1.7))
     assert (
         "the interval as a factor (4.2) is wider than the bounds (4)"
-        in evidence.judge(bounds, wide)[1]
+        in findings.judge(bounds, wide)[1]
     )
-    assert evidence.judge(bounds, narrow)[1] == "the interval crosses the bounds"
+    assert findings.judge(bounds, narrow)[1] == "the interval crosses the bounds"
 
 
 def test_one_in_many_findings_is_further_outside_before_it_refutes():
     """At 20 degrees of freedom the 95 % quantile is 2.086, and 3.153 for one of ten."""
-    estimate = evidence.Estimate(2.0, 2.0 - 0.9, 2.0 + 0.9, freedom=20)
-    bounds = evidence.at_most(1)
-    assert evidence.judge(bounds, estimate)[0] == FAILS
-    verdict, reason = evidence.judge(bounds, estimate, findings=10)
+    estimate = estimates.Estimate(2.0, 2.0 - 0.9, 2.0 + 0.9, freedom=20)
+    bounds = findings.at_most(1)
+    assert findings.judge(bounds, estimate)[0] == FAILS
+    verdict, reason = findings.judge(bounds, estimate, findings=10)
     assert (verdict, reason) == (OPEN, "outside, but within the chance of one in 10 findings")
     assert estimate.widened(10).low == pytest.approx(2.0 - 0.9 * 3.153 / 2.086, rel=1e-3)
 
@@ -628,7 +628,7 @@ def test_the_claims_that_need_something_else_of_the_run_are_not_asked(
     lacking, not_asked, reason, monkeypatch
 ):
     """The sentence names what is lacking, and nothing is measured."""
-    unmeasured = partial(evidence.Finding, estimate=evidence.Estimate(), verdict=OPEN)
+    unmeasured = partial(findings.Finding, estimate=estimates.Estimate(), verdict=OPEN)
     monkeypatch.setattr(claims, "find", lambda quantity, _: unmeasured(quantity))
     found = [
         verdict for verdict in claims.verdicts(synthetic(**lacking)) if verdict.verdict == NOT_ASKED
@@ -778,7 +778,7 @@ def test_a_place_is_known_by_all_documents_whatever_a_sample_of_them_has(first_d
         assert np.isnan(limits.places).any()
         assert str(limits) == "kl at τ = 0.0101"
     else:
-        with pytest.raises(evidence.InconclusiveError, match="kl has no threshold of equal"):
+        with pytest.raises(estimates.InconclusiveError, match="kl has no threshold of equal"):
             exits.equal_quality(run, "kl")
 
 

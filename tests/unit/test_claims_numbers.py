@@ -22,9 +22,9 @@ from tests.synthetic_run import (
     usual_tables,
     usual_verdicts,
 )
-from twoscale.claims import bootstrap, evidence
+from twoscale.claims import bootstrap, estimates
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Role
+from twoscale.claims.findings import Role
 
 RATES = {"rate": 0.72, "level": 0.62, "wobble": 0.03, "scale": 1.1}  # of the last checkpoint
 DECISIONS = {"acceleration": 0.01, "step_norm": 0.02, "kl": 0.2}  # milliseconds
@@ -491,17 +491,17 @@ def test_random_exits_the_gain_of_depth_and_the_noise_that_a_group_starts_from_d
 def test_the_interval_over_documents_of_different_lengths_is_that_of_their_effective_number():
     counts = np.array([1.0, 2, 8, 2, 4, 3, 1, 7, 2, 2])
     units = np.stack([counts * np.linspace(1, 2, 10), counts], axis=-1)
-    found, effective = synthetic().estimate(evidence.mean, units), 1024 / 156
+    found, effective = synthetic().estimate(estimates.mean, units), 1024 / 156
     assert (found.units, found.effective, found.freedom) == (
         10,
         pytest.approx(effective),
         pytest.approx(effective - 1),
     )
-    samples = evidence.mean(bootstrap.totals(units, seed=1))
+    samples = estimates.mean(bootstrap.totals(units, seed=1))
     assert (found.low, found.high) == pytest.approx(
         bootstrap.interval_about(found.value, samples, effective)
     )
-    trend = synthetic().trend(evidence.mean, np.repeat(units[:, None], 4, axis=1))
+    trend = synthetic().trend(estimates.mean, np.repeat(units[:, None], 4, axis=1))
     assert trend.effective == pytest.approx(effective)
 
 
@@ -512,14 +512,14 @@ def test_thresholds_are_the_same_within_a_hundredth():
     units = run.entropies(points)
     np.testing.assert_array_equal(units[:, 1:], units[:, :1].repeat(2, axis=1))
     for factor in (0.98, 1.02):
-        with pytest.raises(evidence.InconclusiveError, match="rows missing: kl at 0"):
+        with pytest.raises(estimates.InconclusiveError, match="rows missing: kl at 0"):
             run.entropies([("kl", 1e-3 * factor)])
 
 
 def test_an_unbiased_estimate_is_moved_by_what_resampling_adds():
     units = np.stack([np.linspace(-1, 1, 7), np.ones(7)], axis=-1)
-    samples = evidence.mean(bootstrap.totals(units, seed=1)) ** 2
-    found = synthetic().estimate(lambda totals: evidence.mean(totals) ** 2, units, unbias=True)
+    samples = estimates.mean(bootstrap.totals(units, seed=1)) ** 2
+    found = synthetic().estimate(lambda totals: estimates.mean(totals) ** 2, units, unbias=True)
     assert found.value == pytest.approx(-samples.mean())
     assert samples.mean() > 0.01
     assert (found.low, found.high) == pytest.approx(
@@ -529,8 +529,8 @@ def test_an_unbiased_estimate_is_moved_by_what_resampling_adds():
 
 def test_the_interval_of_a_ratio_is_that_of_its_logarithm():
     units = np.stack([np.linspace(1, 2, 7), np.ones(7)], axis=-1)
-    found = synthetic().ratio(evidence.mean, units)
-    samples = np.log(evidence.mean(bootstrap.totals(units, seed=1)))
+    found = synthetic().ratio(estimates.mean, units)
+    samples = np.log(estimates.mean(bootstrap.totals(units, seed=1)))
     assert found.is_ratio
     assert (found.low, found.high) == pytest.approx(
         np.exp(bootstrap.interval_about(np.log(1.5), samples, 7))
@@ -559,12 +559,12 @@ def test_the_interval_of_a_trend_has_the_scatter_of_checkpoints_and_the_fewer_de
         * length
     )
     freedom = min(documents - 1, np.trace(residuals) ** 2 / np.trace(residuals @ residuals))
-    samples = evidence.mean(bootstrap.totals(units, seed=1)) ** 2
+    samples = estimates.mean(bootstrap.totals(units, seed=1)) ** 2
     changes = np.linalg.lstsq(basis, samples.T)[0][0] * length
     change = slope * length
     change -= (changes.mean() - change) * unbias
     expected = bootstrap.interval_about(change, changes, documents, scatter, freedom)
-    found = run.trend(lambda totals: evidence.mean(totals) ** 2, units, unbias)
+    found = run.trend(lambda totals: estimates.mean(totals) ** 2, units, unbias)
     assert found.value == pytest.approx(change)
     assert found.freedom == pytest.approx(freedom)
     assert freedom < 2
@@ -573,16 +573,16 @@ def test_the_interval_of_a_trend_has_the_scatter_of_checkpoints_and_the_fewer_de
 
 
 def test_an_estimate_without_width_is_not_widened_and_one_on_its_edge_is():
-    still = evidence.Estimate(2.0, 2.0, 2.0, freedom=3)
+    still = estimates.Estimate(2.0, 2.0, 2.0, freedom=3)
     assert still.widened(5) == still
-    endless = evidence.Estimate(np.inf, 1.0, np.inf, freedom=3)
+    endless = estimates.Estimate(np.inf, 1.0, np.inf, freedom=3)
     assert endless.widened(5) == endless
-    one_sided = evidence.Estimate(2.0, 2.0, 3.0, freedom=3).widened(5)
+    one_sided = estimates.Estimate(2.0, 2.0, 3.0, freedom=3).widened(5)
     assert (one_sided.low, one_sided.high > 3.0) == (2.0, True)
-    assert evidence.Estimate(2.0, 1.5, 3.0, freedom=3).widened(1).high == pytest.approx(3.0)
+    assert estimates.Estimate(2.0, 1.5, 3.0, freedom=3).widened(1).high == pytest.approx(3.0)
     wider = bootstrap.t_quantile(0.995, 3) / bootstrap.t_quantile(0.975, 3)
-    assert evidence.Estimate(2.0, 1.0, 4.0, freedom=3).widened(5).low == pytest.approx(2 - wider)
-    assert evidence.Estimate(2.0, 1.0, 4.0, freedom=3, is_ratio=True).widened(
+    assert estimates.Estimate(2.0, 1.0, 4.0, freedom=3).widened(5).low == pytest.approx(2 - wider)
+    assert estimates.Estimate(2.0, 1.0, 4.0, freedom=3, is_ratio=True).widened(
         5
     ).low == pytest.approx(2 / 2**wider)
 

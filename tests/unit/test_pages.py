@@ -13,7 +13,8 @@ import pytest
 from tests.small import ROOT
 from tests.synthetic_run import drift, loop_rows, synthetic, usual_verdicts
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Estimate, Role
+from twoscale.claims.estimates import Estimate
+from twoscale.claims.findings import Role
 from twoscale.claims.scale import Scale, Scales
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command

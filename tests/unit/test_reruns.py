@@ -59,8 +59,9 @@ ALLOWED = {
     f" studies.spectrum.measure",
     "measure_baseline": f"{MODEL} {FIXED_LOOPS}",
     # a few seconds
-    "judge_claims": "config.criteria rng claims.bootstrap claims.costs claims.evidence claims.exits claims.geometry"
-    " claims.regime claims.scale claims.verdicts claims.words exits.references exits.table"
+    "judge_claims": "config.criteria rng claims.bootstrap claims.costs claims.estimates claims.evidence"
+    " claims.exits claims.findings claims.geometry claims.regime claims.scale claims.verdicts"
+    " claims.words exits.references exits.table"
     " report.claims report.render model.flops",
 }
 

@@ -13,7 +13,7 @@ from tests.unit import test_claims
 from twoscale import tables
 from twoscale.claims import bootstrap, evidence, seeds
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Estimate, InconclusiveError
+from twoscale.claims.estimates import Estimate, InconclusiveError
 from twoscale.claims.verdicts import ALL, CLAIMS, READING
 from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, UNIT, depends_on
 from twoscale.studies.seeds import draw as seeds_page

@@ -13,11 +13,10 @@ import numpy as np
 
 from twoscale.claims import bootstrap
 from twoscale.claims.costs import Times, times
-from twoscale.claims.evidence import (
+from twoscale.claims.estimates import Estimate, InconclusiveError, effective_number, mean
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import (
     MOVED,
-    Estimate,
-    Evidence,
-    InconclusiveError,
     Quantity,
     Reading,
     Role,
@@ -26,9 +25,7 @@ from twoscale.claims.evidence import (
     at_most,
     below,
     between,
-    effective_number,
     judged,
-    mean,
     reference,
 )
 from twoscale.claims.geometry import scale_of_threshold

@@ -14,12 +14,10 @@ from functools import partial
 import numpy as np
 
 from twoscale.claims.bootstrap import Statistic
-from twoscale.claims.evidence import (
-    FEWEST_FOR_TREND,
+from twoscale.claims.estimates import Estimate, InconclusiveError, mean
+from twoscale.claims.evidence import FEWEST_FOR_TREND, Evidence
+from twoscale.claims.findings import (
     Bounds,
-    Estimate,
-    Evidence,
-    InconclusiveError,
     Quantity,
     Reading,
     Role,
@@ -29,7 +27,6 @@ from twoscale.claims.evidence import (
     below,
     between,
     judged,
-    mean,
     reference,
 )
 from twoscale.claims.words import REFERENCE

@@ -25,7 +25,9 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Estimate, Evidence, Finding, InconclusiveError, Quantity, find
+from twoscale.claims.estimates import Estimate, InconclusiveError
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import Finding, Quantity, find
 from twoscale.claims.verdicts import CLAIMS, Claim, Decision, Verdict
 from twoscale.claims.words import NOT_ASKED
 

@@ -1,6 +1,6 @@
 """The claims of the paper, measured on one run, with a verdict on each.
 
-A claim is judged on findings, see `twoscale.claims.evidence`: numbers with intervals, judged
+A claim is judged on findings, see `twoscale.claims.findings`: numbers with intervals, judged
 against bounds, each for one scope: a group, a boundary, a reference state, an exit criterion. A
 claim does not hold if one of its findings does not; else it cannot be judged if one of them cannot;
 else it holds. Where the paper's sentence leaves a choice open, the claim has several readings with
@@ -24,18 +24,8 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import exits, geometry
-from twoscale.claims.evidence import (
-    FEWEST_FOR_TREND,
-    MOVED,
-    Evidence,
-    Extent,
-    Finding,
-    Quantity,
-    Reading,
-    Role,
-    combine,
-    find,
-)
+from twoscale.claims.evidence import FEWEST_FOR_TREND, Evidence, Extent
+from twoscale.claims.findings import MOVED, Finding, Quantity, Reading, Role, combine, find
 from twoscale.claims.words import (
     BOUND,
     FAILS,

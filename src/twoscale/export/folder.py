@@ -25,7 +25,8 @@ from tokenizers import Tokenizer as Engine
 
 from twoscale.base import link, markdown, replacing
 from twoscale.claims import loop_counts
-from twoscale.claims.evidence import Evidence, InconclusiveError
+from twoscale.claims.estimates import InconclusiveError
+from twoscale.claims.evidence import Evidence
 from twoscale.claims.exits import EQUAL_QUALITY, equal_quality_points
 from twoscale.claims.scale import MEANING
 from twoscale.claims.verdicts import ALL, CLAIMS

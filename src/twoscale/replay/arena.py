@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from twoscale import tables
 from twoscale.base import replacing
-from twoscale.claims.evidence import Estimate
+from twoscale.claims.estimates import Estimate
 from twoscale.config.criteria import criterion_name
 from twoscale.exits.references import FIXED, RANDOM, fixed_evaluations
 from twoscale.exits.table import OWN

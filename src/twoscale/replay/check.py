@@ -22,7 +22,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from twoscale.claims.bootstrap import effective_number, t_quantile
-from twoscale.claims.evidence import Estimate
+from twoscale.claims.estimates import Estimate
 from twoscale.replay.gains import BETTER, WORSE, estimates, with_verdicts
 from twoscale.replay.recording import Recording
 from twoscale.replay.rules import Option

@@ -14,7 +14,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic, document_sums
-from twoscale.claims.evidence import Estimate
+from twoscale.claims.estimates import Estimate
 from twoscale.config.criteria import FACTS
 from twoscale.exits.references import RANDOM
 from twoscale.exits.table import OPERATING_POINT, document_units, operating_points

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from twoscale import tables
 from twoscale.claims import regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import CORRELATION, Evidence, Finding
+from twoscale.claims.estimates import CORRELATION
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import Finding
 from twoscale.claims.regime import DRIFTING
 from twoscale.claims.scale import HEADER, MEANING, Scales
 from twoscale.claims.verdicts import Verdict

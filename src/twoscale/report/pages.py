@@ -11,7 +11,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Role
+from twoscale.claims.findings import Role
 from twoscale.claims.scale import MEANING, Scales
 from twoscale.claims.words import DEPENDS, FAILS, HOLDS, NOT_ASKED, OPEN, by_word, kind, marked
 from twoscale.config.criteria import criterion_name

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from twoscale.base import markdown
-from twoscale.claims.evidence import Estimate
+from twoscale.claims.estimates import Estimate
 
 
 def render(template: str, **values: Any) -> str:

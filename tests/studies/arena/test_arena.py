@@ -19,7 +19,7 @@ from tests.studies.arena.samples import (
     matched_tables,
     regret_tables,
 )
-from twoscale.claims.evidence import Estimate
+from twoscale.claims.estimates import Estimate
 from twoscale.exits.table import of_run
 from twoscale.figures import style
 from twoscale.replay import arena as arena_page

@@ -11,7 +11,9 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.claims import bootstrap, seeds
-from twoscale.claims.evidence import Estimate, Evidence, Role
+from twoscale.claims.estimates import Estimate
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import Role
 from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS

@@ -23,16 +23,9 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
-from twoscale.claims.evidence import (
-    Estimate,
-    Evidence,
-    InconclusiveError,
-    Quantity,
-    between,
-    find,
-    judged,
-    reference,
-)
+from twoscale.claims.estimates import Estimate, InconclusiveError
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import Quantity, between, find, judged, reference
 from twoscale.claims.seeds import mean_over_seeds, over_seeds
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
