@@ -154,6 +154,7 @@ class Run:
             "metadata": self.folder / "tokens.json",
             "until": until,
             "run": "small",
+            "code": "",
             "partial": self.partial(until),
             "checkpoint": self.checkpoint(until),
             "optimizer": self.optimizer(until),

@@ -175,7 +175,7 @@ def test_help_lists_the_files_of_the_job(script, options, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
     listed = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE)
-    assert {*listed} == options | {"config", "job", "result-cache"}
+    assert {*listed} == options | {"config", "job"}
 
 
 @pytest.mark.parametrize("preset", ["tiny", "demo", "huginn-0125"])
@@ -212,60 +212,15 @@ def test_a_folder_that_cannot_be_written_is_refused_and_one_that_is_missing_is_n
         )
 
 
-@pytest.fixture
-def cached_job(tmp_path, monkeypatch, capsys):
-    """Runs a job with a result cache, which may restore the result of an earlier call; what it
-    says.
-    """
-
-    def call(threads=1, device="cpu"):
-        output = tmp_path / "output"
-        output.unlink(missing_ok=True)
-        job = {
-            "folder": str(tmp_path / ".result_cache"),
-            "version": "1",
-            "inputs": [],
-            "outputs": [str(output)],
-        }
-        job |= {"temporary": [], "later": [], "device": device}
-        job_file = tmp_path / "job.json"
-        job_file.write_text(canonical_json({"config": {}, "result-cache": job}))
-        options = {
-            "--job": job_file,
-            "--output": output,
-            "--threads": threads,
-        }
-        monkeypatch.setattr(
-            sys, "argv", ["job.py", *(str(part) for pair in options.items() for part in pair)]
-        )
-        parser = command.parser("", files=("output",))
-        parser.add_argument("--threads", type=int)
-        command.run(lambda arguments: arguments.output.write_text("computed"), parser)
-        assert output.read_text() == "computed"
-        return capsys.readouterr().err
-
-    return call
-
-
-def test_a_result_is_restored_only_with_the_same_kernels_threads_and_libraries(
-    cached_job, monkeypatch
-):
-    assert cached_job() == ""
-    assert "restored the cached result" in cached_job()
-    for name, value in (("ATEN_CPU_CAPABILITY", "default"), ("MKL_CBWR", "COMPATIBLE")):
-        monkeypatch.setenv(name, value)
-        assert cached_job() == ""
-    assert cached_job(threads=2) == ""
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
-    assert cached_job(threads=2) == ""
-
-
 @pytest.mark.skipif(cuda_devices() > 0, reason="this machine has a CUDA device")
-def test_a_job_for_cuda_where_there_is_none_is_one_sentence(cached_job):
+def test_a_job_for_cuda_where_there_is_none_is_one_sentence(tmp_path, monkeypatch):
+    job = tmp_path / "job.json"
+    job.write_text(canonical_json({"config": {"device": "cuda"}}))
+    monkeypatch.setattr(sys, "argv", ["job.py", "--job", str(job)])
     with pytest.raises(
         SystemExit, match=r"^error: config key compute\.device: found cuda, expected cpu"
     ):
-        cached_job(device="cuda")
+        command.run(lambda arguments: pytest.fail("the job ran"), command.parser(""))
 
 
 def test_a_script_that_downloads_needs_the_section_download(capsys):

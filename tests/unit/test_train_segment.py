@@ -68,17 +68,14 @@ def test_a_launch_that_the_shell_exports_changes_no_bit(shell):
     assert changed.optimizer(2).read_bytes() == plain.optimizer(2).read_bytes()
 
 
-def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(shell, tmp_path):
+def test_an_empty_file_is_no_optimizer_state(shell, tmp_path):
     run = Run(tmp_path)
     shutil.copy(shell[0].checkpoint(2), run.checkpoint(2))
     run.optimizer(2).write_bytes(b"")
     done = run.train(2, 4)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert (
-        f"error: {run.optimizer(2)}: found an empty file, the placeholder for the optimizer state"
-        in done.stderr
-    )
+    assert f"error: {run.optimizer(2)}: " in done.stderr
 
 
 def test_each_log_has_the_environment_of_its_segment(shell):

@@ -563,7 +563,7 @@ def test_a_partial_state_is_continued_by_the_same_code_from_the_same_start_alone
 ):
     paths, segments = (
         segment_paths(untrained, 0, 6),
-        {name: Segment(6, WHOLE, version=name) for name in ("old", "new")},
+        {name: Segment(6, WHOLE, code=name) for name in ("old", "new")},
     )
     save_partial(paths.partial, two_iterations, segments["old"].partial_identity(paths.start[0]))
     if changed == "start":  # as after a training of the segment before by another version of torch

@@ -5,7 +5,6 @@ Snakemake.
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 from contextlib import nullcontext
@@ -306,35 +305,6 @@ def test_the_code_of_a_job_has_the_modules_for_its_model_and_the_defaults_that_n
     assert len({*codes, *(mine.params.torch_code(script)(of()) for mine in models)}) == 4
 
 
-@pytest.fixture
-def cached_job(tmp_path, monkeypatch):
-    """Return a function: what a segment of the tiny run keeps, from its job file."""
-    monkeypatch.chdir(tmp_path)
-    optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
-    inputs = Files(start=optimizer, train="t.bin")
-
-    def job(iteration, code="c", config="{}", tables=()):
-        mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
-        monkeypatch.setattr(params.Params, "torch_code", lambda *modules: lambda wildcards: code)
-        of_segment = mine.params.cached_script(
-            "train_segment",
-            config=lambda wildcards: config,
-            tables=tables,
-            later=mine.later_checkpoints,
-        )
-        outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
-        wildcards = of(iteration=f"{iteration:06d}")
-        options = shlex.split(of_segment["files"](wildcards, inputs, outputs))
-        assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
-        file = Path(of_segment["job"](wildcards, inputs, outputs))
-        values = json.loads(file.read_text())
-        assert file.stem == params.json_digest(values)
-        assert values["config"] == json.loads(config)
-        return values["result-cache"]
-
-    return job
-
-
 class Files(list):
     """Files of a job with names, as Snakemake hands them to functions."""
 
@@ -343,45 +313,29 @@ class Files(list):
         self.items = files.items
 
 
-def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule(cached_job):
-    first, last = cached_job(10), cached_job(20)
-    optimizer = "results/tiny/checkpoints/iteration_{}.optimizer.safetensors"
-    assert first["temporary"] == [optimizer.format("000010")]
-    assert (
-        first["later"]
-        == [last["folder"]]
-        == ["results/tiny/.result_cache/checkpoints/iteration_000020"]
-    )
-    assert optimizer.format("000020") in last["outputs"]
-    assert (last["temporary"], last["later"], last["inputs"]) == ([], [], ["t.bin"])
-
-
-@pytest.mark.parametrize(
-    "change", [{"code": "d"}, {"config": "[]"}, {"tables": ("training",)}], ids=str
-)
-def test_a_result_belongs_to_every_tracked_param(cached_job, change):
-    assert (
-        cached_job(10)["version"]
-        == cached_job(20)["version"]
-        != cached_job(10, **change)["version"]
+def test_named_files_are_the_options_of_a_job():
+    files = Files(start="a b.bin", train="t.bin")
+    options = runs().params.torch_script("measure", config=None, tables=())["files"]
+    assert options(of(), files, Files(metrics=["m", "n"], none=[])) == (
+        "--start 'a b.bin' --train t.bin --metrics m n"
     )
 
 
 def test_a_job_file_is_written_once_repaired_and_no_condition_of_a_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     param = params.job_file(config=lambda wildcards: '{"a":1}', download=lambda wildcards: "{}")
-    file = Path(param(of(), [], []))
+    file = Path(param(of(), []))
     assert file.read_text() == '{"config":{"a":1},"download":{}}'
     written = file.stat().st_mtime_ns
-    assert param(of(), [], []) == str(file)
+    assert param(of(), []) == str(file)
     assert file.stat().st_mtime_ns == written
     file.write_text("")  # as after a power failure
-    param(of(), [], [])
+    param(of(), [])
     assert file.read_text() != ""
     assert [*file.parent.iterdir()] == [file]
     shutil.rmtree(".snakemake")
     Path(".snakemake").touch()  # where no file can be written
-    assert param(of(), [], []) == str(file)
+    assert param(of(), []) == str(file)
 
 
 @pytest.mark.parametrize(

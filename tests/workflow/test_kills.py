@@ -76,7 +76,6 @@ RETRIES = 5  # kills of jobs that a start of Snakemake survives
 TIMED = (
     "benchmarks/",
     "logs/",
-    ".result_cache/",
     "fig4",
     "claims",
     "latency",

@@ -67,9 +67,7 @@ def test_touched_sources_comments_docstrings_the_order_of_keys_and_what_changes_
         if path.suffix in {".py", ".smk", ".yaml"} or path.name == "Snakefile":
             path.write_text(text + "\n# a comment at the end\n")
     editable.edit("src/twoscale/workflow/resources.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000")
-    editable.edit(
-        "src/twoscale/jobs/result_cache.py", "import json\n", "import json\n\nEDITED = True\n"
-    )
+    editable.edit("src/twoscale/jobs/command.py", "import json\n", "import json\n\nEDITED = True\n")
     editable.edit("workflow/report/fig2.rst", "{% endif %}", "{% endif %}One more sentence. ")
     editable.configure(
         train={"save_seconds": 5}, download={"retries": 1, "timeout": 3.0}, seeds=[1337, 7]

@@ -3,7 +3,6 @@ them.
 """
 
 import re
-import shutil
 
 import pandas as pd
 import pytest
@@ -26,9 +25,6 @@ def test_a_segment_on_two_processes_has_the_loss_curve_of_one_also_inside_anothe
     alone = pd.read_parquet(editable.root / TABLE)
     editable.configure(train={"processes": 2, "print_seconds": 0.001})
     assert editable.plan() == {}  # how a run is distributed reruns nothing
-    shutil.rmtree(
-        editable.root / "results/tiny/.result_cache"
-    )  # from which the segment would be restored
     terminal = editable.succeed(TABLE, "--forcerun", "train_segment", **LAUNCH).stderr
     spread = pd.read_parquet(editable.root / TABLE)
     assert spread["iteration"].tolist() == alone["iteration"].tolist()

@@ -88,16 +88,13 @@ onstart:
     with snakefile.one_sentence():
         for folder in (Path("results"), Path("resources"), JOB_FILES):
             check_writable(folder)
-    last_lines.prepare_caches()
 
 
 onerror:
-    last_lines.put_back_seconds()
     snakefile.say_causes(workflow)
 
 
 onsuccess:
-    last_lines.put_back_seconds()
     snakefile.say_ending(workflow, runs)
 
 

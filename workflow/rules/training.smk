@@ -27,7 +27,7 @@ rule init_model:
         mem_mb=per_attempt(4000),
         runtime=30,
     params:
-        **runs.params.cached_script("init_model", config=runs.params.training_identity, tables=()),
+        **runs.params.torch_script("init_model", config=runs.params.training_identity, tables=()),
     shell:
         JOB
 
@@ -59,11 +59,10 @@ rule train_segment:
         # does not grow: the next attempt resumes from the partial state
         runtime=1440,
     params:
-        **runs.params.cached_script(
+        **runs.params.torch_script(
             "train_segment",
             config=runs.params.training_identity,
             tables=("training", "training_loops"),
-            later=runs.later_checkpoints,
             command=runs.params.training_command("train_segment"),
             # how training is segmented, logged and distributed does not change its result
             runtime=lambda wildcards: canonical_json(runtime(runs.of(wildcards)[1])),
@@ -73,6 +72,7 @@ rule train_segment:
     # standard output is the terminal, where the job prints a line every train.print_seconds
     shell:
         "{params.command} --job {params.job} --until {params.until} --run {wildcards.run:q}"
+        " --code {params.code}"
         " --partial {params.partial:q} {params.files} >&2 2> {log:q}"
 
 

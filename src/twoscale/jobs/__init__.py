@@ -1,3 +1,1 @@
-"""From a script to a job: command line, fingerprint of its code, result cache, processes, GPUs and
-messages.
-"""
+"""From a script to a job: command line, fingerprint of its code, processes and GPUs."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from twoscale.base import InputError, canonical_json, ending_with_a_sentence, first_line
 from twoscale.config import ConfigSlice
-from twoscale.jobs import machine, result_cache
+from twoscale.jobs import machine
 from twoscale.jobs.table_job import FILES
 
 
@@ -43,11 +43,6 @@ def parser(
         help="JSON file with the options that are no files, such as --config",
     )
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
-    options.add_argument(
-        "--result-cache",
-        type=result_cache.Job.from_json,
-        help="where the result is cached for reruns, as JSON",
-    )
     if download:
         options.add_argument(
             "--download",
@@ -141,23 +136,10 @@ def called_job() -> tuple[Callable[[Any], None], tuple[str, ...]]:
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Run `main` on the parsed arguments; wrong input or a lack of the machine is one sentence,
     exit status 1.
-
-    With ``--result-cache`` an earlier result of the same job is restored instead, see
-    `twoscale.jobs.result_cache`.
     """
     with ending_with_a_sentence():
         arguments = parser.parse_args(_with_job_file(sys.argv[1:]))
-        # generate.py and others have parsers without these options
-        job = getattr(arguments, "result_cache", None)
-        config = getattr(arguments, "config", None)
-        device = job.device if job else getattr(config, "device", None)
-        if device == "cuda":
+        # generate.py and others have parsers without this option
+        if getattr(getattr(arguments, "config", None), "device", None) == "cuda":
             machine.check_cuda("config key compute.device")
-        if job is None:
-            main(arguments)
-        else:
-            # the bits of a result depend on these, besides code and config
-            environment = machine.kernels(job.device) | machine.libraries()
-            if job.device == "cpu" and hasattr(arguments, "threads"):
-                environment["threads"] = arguments.threads
-            result_cache.run(job.within(environment), lambda: main(arguments))
+        main(arguments)

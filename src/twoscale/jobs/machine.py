@@ -4,8 +4,7 @@ several.
 Each segment of training records its environments, on which bits depend besides config and code, in
 the metadata of its log, and a partial state in its header. Weights and optimizer states leave them
 out: equal states give equal files, so that later jobs are not repeated because of a variable that
-changed no bit on this machine. The result cache restores a result only where the kernels are the
-same.
+changed no bit on this machine.
 """
 
 import ctypes
@@ -21,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -138,12 +136,6 @@ def kernels(device: str) -> dict[str, Any]:
         "operations": _OPERATIONS,
     } | cuda
     return facts | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-
-
-def libraries() -> dict[str, str]:
-    """Versions of the installed libraries that compute statistics and tokens or write files."""
-    names = ("numpy", "pandas", "pyarrow", "safetensors", "tokenizers")
-    return {name: metadata.version(name) for name in names if find_spec(name) is not None}
 
 
 def environment(device: str, processes: int, nodes: int = 1, shard: bool = False) -> dict[str, Any]:

@@ -105,18 +105,17 @@ class SegmentPaths:
 class Segment:
     """Iterations up to `until`, of the run with this identity.
 
-    `run` is its name in messages, `version` the version of the code and config as in
-    `twoscale.jobs.result_cache`.
+    `run` is its name in messages, `code` the fingerprint of the code.
     """
 
     until: int
     identity: dict[str, Any]
     run: str = "train"
-    version: str = ""
+    code: str = ""
 
     def partial_identity(self, start: Path) -> dict[str, Any]:
         """The identity of its partial states, which are bound to code and start as well."""
-        return self.identity | {"code": self.version, "start": checkpoints.digest(start)}
+        return self.identity | {"code": self.code, "start": checkpoints.digest(start)}
 
 
 @dataclass
@@ -193,13 +192,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
 def load_moments(
     path: Path, identity: dict[str, Any], config: SegmentConfig, iteration: int
 ) -> dict[str, Tensor]:
-    """AdamW's moments after `iteration`; an empty file, as a restored segment has, is refused."""
-    if path.is_file() and not path.stat().st_size:
-        raise InputError(
-            f"{path}: found an empty file, the placeholder for the optimizer state of a restored"
-            " segment; remove .result_cache/checkpoints of the run and train with"
-            " `snakemake --forcerun init_model`."
-        )
+    """AdamW's moments after `iteration`."""
     moments, header = checkpoints.load(path, "optimizer", identity, _loads_on(config))
     if header.iteration != iteration:
         raise InputError(

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 JOB_FILES = Path(".snakemake/twoscale/jobs")
 SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was read from
-_RESULT_CACHE = ".result_cache"  # folder of a run with results that reruns restore
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 
 
@@ -198,41 +197,29 @@ class Params:
         """Params of a job of scripts/measure.py, which calls the function with this dotted path on
         a checkpoint and writes `tables`; reruns restore its result.
         """
-        return self.cached_script("measure", function, config=config, tables=tables)
+        return self.torch_script("measure", function, config=config, tables=tables)
 
-    def cached_script(
+    def torch_script(
         self,
         name: str,
         *function: str,
         config: Callable,
         tables: Sequence[str],
-        later: Callable = lambda wildcards: [],
         command: Callable | None = None,
         **options: Callable,
     ) -> dict[str, Any]:
-        """Params of a job with torch, of which a rerun restores the result.
+        """Params of a job with torch.
 
-        `function` is the dotted path of the function that the script calls, if any. `later` is the
-        input function of the first outputs of later segments, see `_cached_job`. `command` is by
+        `function` is the dotted path of the function that the script calls, if any. `command` is by
         default that of one process.
         """
-        columns = table_columns(*tables)
-        code = self.torch_code(name, *map(module_of, function))
-
-        def result_cache(wildcards: Any, input: Any, output: Any) -> dict[str, Any]:
-            # all that the result depends on besides inputs and environment
-            version = json_digest([code(wildcards), config(wildcards), columns])
-            device = self.runs.of(wildcards)[1].compute.device
-            job = _cached_job(wildcards.run, input, output, later(wildcards))
-            return job | {"version": version, "device": device}
-
         return {
             "command": command or self._torch_command(name, *function),
-            "job": job_file(result_cache, config=config, **options),
+            "job": job_file(config=config, **options),
             "files": _file_options,
-            "code": code,
+            "code": self.torch_code(name, *map(module_of, function)),
             "config": config,
-            "tables": columns,
+            "tables": table_columns(*tables),
         }
 
     def _torch_command(self, script: str, *arguments: str) -> Callable:
@@ -289,19 +276,16 @@ def untracked(function: Callable) -> Callable:
     return param
 
 
-def job_file(result_cache: Callable | None = None, **options: Callable) -> Callable:
+def job_file(**options: Callable) -> Callable:
     """The path of a JSON file with those options of a job's script that are no files; untracked.
 
     The name is the digest of the content. So equal jobs share a file, and whoever evaluates the
     param writes the same file: a plan, a call, or Snakemake on the node of a cluster. `options` are
-    param functions of JSON texts, `result_cache` returns the description of
-    `twoscale.jobs.result_cache`.
+    param functions of JSON texts.
     """
 
-    def param(wildcards: Any, input: Any, output: Any) -> str:
+    def param(wildcards: Any, output: Any) -> str:
         values = {name: json.loads(option(wildcards)) for name, option in options.items()}
-        if result_cache is not None:
-            values["result-cache"] = result_cache(wildcards, input, output)
         path = JOB_FILES / f"{json_digest(values)}.json"
         # A plan needs no file. A job without it ends with a sentence.
         with suppress(OSError):
@@ -337,29 +321,6 @@ def _file_options(wildcards: Any, input: Any, output: Any) -> str:
             paths = [files] if isinstance(files, str) else files
             words += [f"--{name.replace('_', '-')}", *paths]
     return shlex.join(words)
-
-
-def _cached_job(run: str, input: Any, output: Any, later: Sequence[str]) -> dict[str, Any]:
-    """The files of `result_cache.Job`.
-
-    `later` are the first outputs of the later segments of training, in order: where there are any,
-    the optimizer state is temporary. As an input it is left out, because the inputs of its weights
-    determine it too.
-    """
-    temporary = [file for file in output if file.endswith(OPTIMIZER) and later]
-    return {
-        "folder": cache_folder(run, output[0]),
-        "inputs": sorted(file for file in input if not file.endswith(OPTIMIZER)),
-        "outputs": [file for file in output if file not in temporary],
-        "temporary": temporary,
-        "later": [cache_folder(run, file) for file in later],
-    }
-
-
-def cache_folder(run: str, output: str) -> str:
-    """The folder that keeps the result of a job, named after its first output."""
-    name = output.removeprefix(f"results/{run}/")
-    return str(Path("results", run, _RESULT_CACHE, name).with_suffix(""))
 
 
 def table_columns(*names: str) -> str:

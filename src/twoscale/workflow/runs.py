@@ -163,10 +163,6 @@ class Runs:
         run, _ = self.of(wildcards)
         return self.checkpoint(run, self.iterations(run)[-1])
 
-    def later_checkpoints(self, wildcards: Any) -> list[str]:
-        run, iteration = wildcards.run, int(wildcards.iteration)
-        return [self.checkpoint(run, later) for later in self.iterations(run) if later > iteration]
-
     def segment_start(self, wildcards: Any) -> list[str]:
         """The checkpoint that a segment starts from, and its optimizer state unless it is
         untrained.

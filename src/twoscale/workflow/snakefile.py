@@ -25,12 +25,10 @@ from twoscale import tables
 from twoscale.base import InputError, one_line
 from twoscale.claims.words import by_word
 from twoscale.jobs.machine import check_cuda, check_disk, clear_launch_variables
-from twoscale.jobs.result_cache import BENCHMARK
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.data_files import repository_name
 from twoscale.workflow.figures import in_results
 from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
-from twoscale.workflow.params import cache_folder
 from twoscale.workflow.runs import Runs
 
 # the sentence of our error, a line in Snakemake's report on the function that raised it
@@ -61,15 +59,13 @@ class LastLines(logging.Handler):
     """Acts on some of Snakemake's messages, for which it has no hook.
 
     After an error it prints the sentence of an InputError; after a dry run, why a call would be
-    refused, what the jobs would replace and why they would run. Before each job it puts the seconds
-    of restored jobs back.
+    refused, what the jobs would replace and why they would run.
     """
 
     def __init__(self, workflow: Any) -> None:
         super().__init__()
         self.workflow = workflow
         self.runs: list[Runs] = []  # of each Snakefile that includes this workflow
-        self._cached: dict[Any, Path] = {}  # job that may be restored -> folder with its result
 
     @classmethod
     def install(cls, workflow: Any) -> Any:
@@ -89,8 +85,6 @@ class LastLines(logging.Handler):
         event = str(getattr(record, "event", None))
         if event == "error" and (refused := _REFUSED.search(message)):
             print(refused[1], file=sys.stderr)
-        elif event == "job_info":
-            self.put_back_seconds()
         elif message.startswith("This was a dry-run"):
             for runs in self.runs:
                 try:
@@ -100,49 +94,6 @@ class LastLines(logging.Handler):
             say_changed(self.workflow)
             for runs in self.runs:
                 warn_of_overwritten_weights(self.workflow, runs)
-
-    # A job with a cached result, see `twoscale.jobs.result_cache`.
-
-    def prepare_caches(self) -> None:
-        """Before the first job: drop the cached results of forced jobs, which compute again, and
-        save the seconds of jobs that may be restored.
-        """
-        if _plans_only(self.workflow):
-            return
-        dag = self.workflow.dag
-        for job in dag.needrun_jobs():
-            folder = _cache_folder(job)
-            if folder is None:
-                continue
-            # the reason of a forced job is another one where its inputs are new, too
-            if job.rule in dag.forcerules or not dag.forcefiles.isdisjoint(job.output):
-                shutil.rmtree(folder)
-            elif job.benchmark:
-                self._cached[job] = folder
-                if not (folder / BENCHMARK).exists():
-                    with suppress(OSError):  # unknown
-                        shutil.copyfile(job.benchmark, folder / BENCHMARK)
-
-    def put_back_seconds(self) -> None:
-        """Give restored jobs that have ended the seconds of their computation, or none if they are
-        unknown.
-        """
-        for job in list(filter(self.workflow.dag.finished, self._cached)):
-            saved = self._cached.pop(job) / BENCHMARK
-            with suppress(OSError):  # the job has computed
-                if saved.stat().st_size:
-                    shutil.copyfile(saved, job.benchmark)
-                else:
-                    Path(job.benchmark).unlink(missing_ok=True)
-
-
-def _cache_folder(job: Any) -> Path | None:
-    """The folder with the cached result of a job; None if there is none."""
-    run = getattr(job.wildcards, "run", None)
-    if run is None or not job.output:
-        return None
-    folder = Path(cache_folder(run, job.output[0]))
-    return folder if folder.is_dir() else None
 
 
 def _plans_only(workflow: Any) -> bool:
