@@ -113,6 +113,7 @@ EDITS = {
 @pytest.mark.parametrize("path", EDITS)
 def test_an_edit_of_a_file_repeats_what_it_can_change(shared, path):
     (old, new), expected = EDITS[path]
+    shared.configure()
     with edited(shared, path, old, new):
         assert shared.plan() == expected
 
@@ -148,6 +149,17 @@ def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line
     said = shared.run("-n", "results/tiny/checkpoints/iteration_000000.safetensors").stderr
     sentence = f"run tiny: replaces results of another config in results/tiny: {found}"
     assert said.strip().splitlines()[-1].startswith(sentence)
+
+
+def test_a_plan_to_train_over_weights_with_other_code_says_so_and_one_that_goes_on_does_not(shared):
+    sentence = "run tiny: replaces the weights in results/tiny/checkpoints by another training"
+    shared.configure()
+    with edited(shared, "src/twoscale/training/trainer.py", "", "EDITED = True"):
+        assert sentence in shared.run("-n").stderr
+    shared.configure(train={"iterations": 30})
+    longer = shared.run("-n")
+    assert "train_segment_last" in longer.stdout
+    assert "replaces" not in longer.stderr
 
 
 def test_a_plan_names_the_key_that_repeats_a_job_and_no_other(shared):

@@ -305,11 +305,13 @@ def _first_of(sentences: Sequence[str]) -> str:
 
 
 def warn_of_overwritten_weights(workflow: Any, runs: Runs) -> None:
-    """Warn of planned trainings over weights of another config, as of another preset under the same
-    run name.
+    """Warn of planned trainings over weights, with the keys of the config that have changed, as by
+    another preset under the same run name.
     """
     planned = workflow.dag.needrun_jobs(exclude_finished=False)  # after a dry run all are finished
-    for run in sorted(job.wildcards.run for job in planned if job.rule.name == "init_model"):
+    training = [job for job in planned if job.rule.name in ("init_model", *_TRAINING)]
+    overwriting = {job.wildcards.run for job in training if Path(job.output[0]).is_file()}
+    for run in sorted(overwriting):
         recorded = _recorded_identity(Path(runs.checkpoint(run, 0)))
         identity = configs.training_identity(runs[run])
         both = ("seed", "model", "train") if recorded else ()
@@ -317,12 +319,12 @@ def warn_of_overwritten_weights(workflow: Any, runs: Runs) -> None:
         found = changed_keys(before, now)
         # a key that an earlier version did not have is no change
         changes = [change for change in found.values() if "not there" not in change]
+        what = f"the weights in results/{run}/checkpoints by another training"
         if changes:
-            print(
-                f"run {run}: replaces results of another config in results/{run}:"
-                f" {_first_of(changes)}; choose another `run` name to keep them.",
-                file=sys.stderr,
-            )
+            what = f"results of another config in results/{run}: {_first_of(changes)}"
+        print(
+            f"run {run}: replaces {what}; choose another `run` name to keep them.", file=sys.stderr
+        )
 
 
 def _recorded_identity(weights: Path) -> dict[str, Any]:
