@@ -93,19 +93,33 @@ class Check:
                 f" {self._said(best.random)}, and the smallest fixed count within the tolerance is"
                 f" {self.fixed:.3g}."
             )
-        seen = [found.least for found in self.found if np.isfinite(found.least) and found.least > 0]
-        would = f" ({self._said(float(np.median(seen)))} would have been seen)" if seen else ""
-        more = "more than that" if count < depths else "any"
-        rest = f"no rule is shown to save {more} on this text{would}"
-        if not self.found and not self.none_within:
-            rest = "no exit rule was tried"
         if count < depths:
-            return f"Lower the fixed count from {depths} to {count}; {rest}."
+            return f"Lower the fixed count from {depths} to {count}; {self._of_rules()}."
         mixture = f" ({self.fixed:.3g} as a mean of two counts does)" if self.fixed < depths else ""
         return (
             f"Run all {depths} loop steps: no smaller count stays within"
-            f" {self._said(self.tolerance)}{mixture}, and {rest}."
+            f" {self._said(self.tolerance)}{mixture}, and {self._of_rules()}."
         )
+
+    def _of_rules(self) -> str:
+        """Why no rule is recommended: against random exits, and against the fixed count."""
+        if not self.found and not self.none_within:
+            return "no exit rule was tried"
+        better = [found for found in self.found if found.verdict == SHOWN]
+        if better:
+            found = better[0]  # that with the fewest loop steps
+            problem = f"not to take fewer than {self.fixed:.3g} loop steps: {found.evaluations:.2f}"
+            if found.saved.low > 0:  # its threshold was within the tolerance on the first half
+                problem = f"have {self._said(found.excess.value)} on the other half"
+            return (
+                f"exits on {found.option.condition} are shown to be better than random exits of the"
+                f" same cost, by {self._said(found.gain.value)}, but {problem}"
+            )
+        not_shown = [found.least for found in self.found if found.verdict == NOT_SHOWN]
+        seen = [least for least in not_shown if np.isfinite(least) and least > 0]
+        gain = self._said(float(np.median(seen))) if seen else ""
+        would = f" (a gain of {gain} would have been)" if seen else ""
+        return f"no rule is shown to be better than random exits of the same cost{would}"
 
     def _said(self, value: float) -> str:
         if self.data.is_loss:
