@@ -71,7 +71,8 @@ _FORMATS = """\
 table is one of
   parquet   a row for each token and depth, 1, 2, ... evaluations of the loop: the columns sequence,
             position, depth, and loss, in nats, or top1, the predicted token; document, if it is
-            not the sequence; further columns of numbers are signals, such as entropy
+            not the sequence; further columns of numbers are signals, such as entropy; --signals
+            names the ones that are not called after a criterion
   parquet   a trajectory of vLLM-Hook, as published: forward_index, iteration, token_index, ...
   .npz      losses (sequences, positions, depths), NaN beyond the end of a sequence, and optionally
             documents (sequences,)
@@ -95,6 +96,7 @@ def _add_check(commands) -> None:
     add("exits", type=Path, nargs="?", help="exits that your program chose, in place of signals")
     tolerance = "allowed loss above full depth: nats, or a share of changed predictions"
     add("--tolerance", type=float, default=TOLERANCE, help=f"{tolerance} (default: %(default)s)")
+    add("--signals", default="", metavar="A,B", help="columns to exit by (default: known names)")
     add("--both", nargs=2, action="append", default=[], metavar="SIGNAL", help="a pair, by 'and'")
     add("--out", type=Path, help="folder for page, figure, JSON and exits")
     add("--json", action="store_true", help="print the result as JSON")
@@ -102,8 +104,6 @@ def _add_check(commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from dataclasses import replace
-
     from twoscale.base import InputError
     from twoscale.replay import rules
     from twoscale.replay.arena import write_arena
@@ -127,10 +127,12 @@ def _check(arguments: argparse.Namespace) -> None:
             named = (arguments.exits.stem, arguments.out, arguments.tolerance)
             write_arena(recording, exits, *named)
     else:
-        recording = replace(recording, signals=rules.with_contraction(recording.signals))
+        asked = [name for name in arguments.signals.split(",") if name]
+        recording = rules.with_signals(recording, asked, arguments.both)
         if not recording.signals:
-            expected = "signals as further columns, or a table of exits"
-            raise InputError(f"{arguments.table}: found no signals, expected {expected}.")
+            left_out = f" ({recording.note})" if recording.note else ""
+            expected = "the signal of a criterion as a further column, or a table of exits"
+            raise InputError(f"{arguments.table}: found no signals{left_out}, expected {expected}.")
         pairs = rules.pairs(recording, arguments.both)
         result = check(recording, lambda first: rules.options(first, pairs), *chosen)
     _print_check(result, arguments)

@@ -32,7 +32,13 @@ from twoscale.replay.oracle import split_half
 from twoscale.replay.page import as_dict, draw, page, text
 from twoscale.replay.random_exits import random_exits
 from twoscale.replay.recording import Recording, read_exits, read_recording
-from twoscale.replay.rules import exit_steps, options, options_of_exits, with_contraction
+from twoscale.replay.rules import (
+    exit_steps,
+    options,
+    options_of_exits,
+    with_contraction,
+    with_signals,
+)
 from twoscale.replay.run_tables import read_run
 
 DEPTHS, TOKENS = 8, 20
@@ -233,6 +239,20 @@ def test_a_signal_with_the_name_of_a_criterion_is_tried_in_one_direction(name):
     recording = replace(recording, signals={name: recording.signals["entropy"]})
     (rule,) = options(recording, [])
     assert all((" < " in option.condition) == ("cosine" in name) for option in rule)
+
+
+def test_a_column_that_is_no_signal_is_listed_and_tried_only_if_it_is_asked_for():
+    """A column with the loss itself would be recommended."""
+    recording = planted()
+    entropy = recording.signals["entropy"]
+    recording = replace(recording, signals={"entropy": entropy, "label": -recording.cost})
+    known = with_signals(recording, [])
+    assert list(known.signals) == ["entropy"]
+    assert known.note == "not tried: label (--signals tries them)"
+    assert list(with_signals(recording, ["label"]).signals) == ["label"]
+    assert list(with_signals(recording, [], [("label", "entropy")]).signals) == ["entropy", "label"]
+    with pytest.raises(InputError, match=r"^--signals: found lable, .*did you mean label"):
+        with_signals(recording, ["lable"])
 
 
 def test_contraction_is_the_rest_of_a_geometric_series():
@@ -698,10 +718,13 @@ WRONG = {
     "half a depth": (lambda rows: rows.assign(depth=rows["depth"] / 2), "found depth 0.5"),
     "one depth": (lambda rows: rows[rows["depth"] == 1], "found 1 depth, expected at least 2"),
     "no rows": (lambda rows: rows[:0], "found no rows"),
-    "no signals": (lambda rows: rows[rows.columns[:5]], "found no signals, expected signals"),
+    "no signals": (
+        lambda rows: rows[rows.columns[:5]],
+        "found no signals, expected the signal of a criterion",
+    ),
     "an index and no signals": (
         lambda rows: rows[rows.columns[:5]][::-1],
-        "found no signals, expected signals",
+        "found no signals, expected the signal of a criterion",
     ),
 }
 

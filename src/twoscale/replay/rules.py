@@ -3,11 +3,11 @@
 The rules are those of the paper (step norm, KL, acceleration with two hits), of the parent work
 (relative step norm, cosine, entropy difference, stability of the argmax, min-p KL), of the
 prediction (entropy, confidence, margin), and contraction. A rule is offered where the recording
-has its signal; any other column is a signal, too, for which both directions are tried.
+has its signal; any other column is one if it is asked for, and both directions are tried.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -73,6 +73,32 @@ def with_contraction(signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     return found
 
 
+def with_signals(
+    recording: Recording, asked: Collection[str], asked_pairs: Collection[Sequence[str]] = ()
+) -> Recording:
+    """The recording with the signals that rules exit by: the ones that were asked for, or else all
+    that have the name of a criterion or follow from these; and those of the pairs.
+
+    The note names the columns of numbers that are left out: a column that is no signal, such as a
+    time or a label, may know the loss. Raises InputError for a signal that is not there.
+    """
+    signals = with_contraction(recording.signals)
+    for name in asked:
+        if name not in signals:
+            expected = f"a signal of the table{did_you_mean(name, signals)}"
+            raise InputError(f"--signals: found {name}, expected {expected}.")
+    paired = [name for pair in asked_pairs for name in pair]
+    tried = [
+        name
+        for name in signals
+        if name in paired or (name in asked if asked else _facts(name) is not None)
+    ]
+    others = [name for name in recording.signals if name not in (*tried, "norm")]
+    left_out = f"not tried: {', '.join(others)} (--signals tries them)" if others else ""
+    note = "; ".join(filter(None, (recording.note, left_out)))
+    return replace(recording, signals={name: signals[name] for name in tried}, note=note)
+
+
 def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list[Option]]:
     """The options of each rule, one list per rule, for the signals of this recording.
 
@@ -80,9 +106,6 @@ def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list
     """
     signals = recording.signals
     for name, values in signals.items():
-        # `with_contraction` reads it, but no rule exits by it
-        if name == "norm":
-            continue
         facts = _facts(name)
         directions = [facts.exits] if facts else [BELOW, ABOVE]
         grid = _quantiles(values, THRESHOLDS)
