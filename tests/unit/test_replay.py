@@ -251,8 +251,8 @@ def test_a_column_that_is_no_signal_is_listed_and_tried_only_if_it_is_asked_for(
     assert known.note == "not tried: label (--signals tries them)"
     assert list(with_signals(recording, ["label"]).signals) == ["label"]
     assert list(with_signals(recording, [], [("label", "entropy")]).signals) == ["entropy", "label"]
-    with pytest.raises(InputError, match=r"^--signals: found lable, .*did you mean label"):
-        with_signals(recording, ["lable"])
+    with pytest.raises(InputError, match=r"^--signals: found labels, .*did you mean label"):
+        with_signals(recording, ["labels"])
 
 
 def test_contraction_is_the_rest_of_a_geometric_series():
