@@ -154,7 +154,7 @@ CLAIMS = (
             "after warm-up."
         ),
         where=(
-            "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later "
+            "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from noisy or low values to a level; steadier in later "
             "checkpoints"
         ),
         quantities=geometry.angles_settle,
@@ -296,7 +296,10 @@ CLAIMS = (
             "thresholds of Fig. 4. The same number is nats for KL, and a distance between states "
             "for acceleration."
         ),
-        where="§4: KL responds later; reacts later when small latent rotations still change logits",
+        where=(
+            "§4: KL responds later because it measures the decoded distribution, with the decoding "
+            "head; reacts later when small latent rotations still change logits"
+        ),
         quantities=exits.kl_responds_later,
     ),
     Claim(
