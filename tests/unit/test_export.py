@@ -28,7 +28,6 @@ from twoscale.export.folder import write_export
 from twoscale.replay.check import check
 from twoscale.replay.run_tables import read_run
 
-pytestmark = pytest.mark.runs
 TEXTS = (
     "Return the value.\n\n  x = [1, 2]\t# naïve — 日本語",
     "<|endoftext|> is text",

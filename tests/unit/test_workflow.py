@@ -256,6 +256,7 @@ def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights
     ]  # of a small model
     assert asked["runtime"](of(), attempt=2) == 120
     assert runs().resources.exit_threads(11)(of(grid="exit")) == 2  # four criteria share the cores
+    assert runs().resources.exit_threads(2)(of(grid="exit")) == 1
     of_published = runs(**PUBLISHED).resources.torch_job("trajectories")["mem_mb"]
     monkeypatch.setattr(resources, "parameters", lambda model: 10**9)
     assert of_published(of(), attempt=2) == 2 * (8000 + 8000)  # float64

@@ -617,7 +617,7 @@ class EqualQualityPoint:
 def equal_quality_points(evidence: Evidence) -> list[EqualQualityPoint]:
     """The point of each exit criterion of a run, after that of full depth."""
     full = ("fixed", float(evidence.max_loops))
-    milliseconds = float(np.exp(_times(evidence, [full]).of_documents[-1, 0]))
+    milliseconds = _times(evidence, [full])[:, 0].milliseconds
     points = [EqualQualityPoint(*full, evaluations=full[1], milliseconds=milliseconds)]
     for criterion in dict(operating_points(evidence.exits)):
         if criterion != "fixed":

@@ -1,6 +1,7 @@
 """Comparisons, figures and pages of the sweeps, of runs and tables with known content."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from twoscale import tables
 from twoscale.claims import bootstrap, geometry
 from twoscale.claims.evidence import Evidence
 from twoscale.claims.words import FAILS, HOLDS, OPEN
+from twoscale.jobs.table_job import TableJob
 from twoscale.studies.sweeps import draw
 
 # --- adapter initialisations ----------------------------------------------------------------------
@@ -74,6 +76,28 @@ def test_runs_of_another_start_first_state_or_norm_are_not_averaged(tmp_path):
     pd.testing.assert_frame_equal(
         tables.read("adapter_init", tmp_path / "starts.parquet"), table, check_dtype=False
     )
+
+
+def test_the_job_reads_the_tables_of_each_run_and_writes_those_of_the_comparison(tmp_path):
+    run = start_run()
+    loops, training = tmp_path / "loops.parquet", tmp_path / "training.parquet"
+    tables.write("loop_sequences", run.evidence.loops.query("measure != 'state_norm'"), loops)
+    absent = dict.fromkeys(tables.columns("training"), 0)
+    tables.write(
+        "training",
+        pd.DataFrame([absent | row for row in run.training.to_dict("records")]),
+        training,
+    )
+    labels = {"share": 0.5, "state_init": "noise", "sandwich": "branch", "seed": 1}
+    files = {
+        "loops": [loops],
+        "training": [training],
+        "adapter_init": [tmp_path / "starts.parquet"],
+    }
+    draw.run_adapter_init(TableJob(SimpleNamespace(runs=[labels], seed=1, run="starts"), files))
+    written = tables.read("adapter_init", tmp_path / "starts.parquet")
+    expected = draw.compare_starts([run])
+    pd.testing.assert_frame_equal(written, expected[list(written)], check_dtype=False)
 
 
 def test_the_loss_is_that_of_the_checkpoint_with_an_interval_over_seeds():
