@@ -170,6 +170,15 @@ def test_fig3_shows_every_loop_step_and_up_to_which_norm_a_step_is_rounding(read
     assert not any("rounding floor" in text for text in legend_texts(unknown))
 
 
+def test_the_rounding_floor_of_fig3_is_that_of_the_last_checkpoint():
+    table = loop_metrics()
+    of_last = (table["measure"] == "state_norm") & (table["iteration"] == table["iteration"].max())
+    assert table["iteration"].nunique() > 1
+    table.loc[of_last, "mean"] *= 3
+    floor = fig3.draw(table, dtype="float32", **RUN).axes[0].get_lines()[-1]
+    assert list(floor.get_ydata()) == pytest.approx([16 * 2**-23 * 24.0] * LOOPS)
+
+
 @pytest.mark.parametrize("module", [fig3, fig5])
 def test_a_band_of_cosines_does_not_leave_their_range_and_one_of_norms_stays_above_zero(module):
     table = loop_metrics().assign(std=100.0)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from tests.figures import RUN
 from tests.studies.arena.samples import (
@@ -311,3 +312,13 @@ def test_the_reliability_of_best_depths_is_1_for_depths_of_tokens_and_0_for_nois
     assert same.value == pytest.approx(expected, abs=0.08)
     assert other.value == pytest.approx(0, abs=0.08)
     assert same.low <= same.value <= same.high
+
+
+def test_the_largest_gain_that_is_shown_is_named_where_its_line_is_grey():
+    table = compared(gain=0.2, noise=0.0).assign(run="trial", criterion="entropy")
+    axes = Figure().subplots()
+    arena_page.draw_gains(axes, table, "random", {"entropy": style.OTHERS})
+    assert [text.get_text() for text in axes.texts] == ["entropy"]
+    axes = Figure().subplots()
+    arena_page.draw_gains(axes, table, "random", {"entropy": style.BLUE})
+    assert not axes.texts

@@ -19,6 +19,12 @@ from twoscale.studies.depth import draw, study
 # --- lens -----------------------------------------------------------------------------------------
 
 
+def test_the_sentence_has_the_agreement_of_the_loop_steps_that_were_measured():
+    sentence = draw.lens_sentence(lens_table())
+    assert "% after 1." in sentence
+    assert "after 2" not in sentence
+
+
 def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_the_text():
     summary = draw.summarise_lens(lens_table(groups=("3", "2")), 3)
     assert summary[["group", "k"]].to_numpy().tolist() == [

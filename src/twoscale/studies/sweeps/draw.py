@@ -89,13 +89,13 @@ def compare_starts(runs: Sequence[InitRun]) -> pd.DataFrame:
                 cosines.append((*key, *_measured(quantity, len(evidence.groups))))
             if iteration > 0:  # training measures no loss before its first iteration
                 quantity = reference(_ALL, _LOSS, partial(held_out_loss, chosen, iteration))
-                losses.append((*key, *_measured(quantity)))
+                losses.append((*key, *_measured(quantity, 1)))
         rows += cosines + losses
     columns = list(tables.columns("adapter_init"))
     return pd.DataFrame(rows, columns=columns).astype({"share": "float64"})
 
 
-def _measured(quantity: Quantity, findings: int = 1) -> tuple:
+def _measured(quantity: Quantity, findings: int) -> tuple:
     """Group, measure, value, both ends of the interval, verdict and reason."""
     found = find(quantity, findings)
     value, low, high = found.estimate.value, found.estimate.low, found.estimate.high
