@@ -154,8 +154,8 @@ CLAIMS = (
             "after warm-up."
         ),
         where=(
-            "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from noisy or low values to a level; steadier in "
-            "later checkpoints"
+            "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from noisy or low values to a level; steadier "
+            "in later checkpoints"
         ),
         quantities=geometry.angles_settle,
         needs=Needs(loops=_LATE_LOOPS, training=True, checkpoints=FEWEST_FOR_TREND, sequences=12),
