@@ -20,7 +20,6 @@ from twoscale.model.transformer import initialise
 from twoscale.training.processes import reshard, shard_model
 from twoscale.training.state import compile_blocks
 
-pytestmark = pytest.mark.runs
 
 SCRIPT = str(ROOT / "tests" / "divided_gradients.py")
 
@@ -74,6 +73,7 @@ def norm_of(model, loops, divided=False) -> float:
     return (norm.full_tensor() if divided else norm).item()
 
 
+@pytest.mark.runs
 @pytest.mark.usefixtures("group")
 def test_the_blocks_of_a_divided_model_are_compiled_once_whatever_the_loop_counts():
     counter = CompileCounter()
