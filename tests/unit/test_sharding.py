@@ -20,7 +20,6 @@ from twoscale.model.transformer import initialise
 from twoscale.training.processes import reshard, shard_model
 from twoscale.training.state import compile_blocks
 
-
 SCRIPT = str(ROOT / "tests" / "divided_gradients.py")
 
 
