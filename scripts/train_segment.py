@@ -8,7 +8,7 @@ import torch
 
 from twoscale.config import ConfigSlice
 from twoscale.data.shards import TokenMetadata, TokenShard, read_metadata
-from twoscale.jobs import command, machine
+from twoscale.jobs import command
 from twoscale.training.state import Segment, SegmentPaths
 from twoscale.training.trainer import TrainingData, train_segment
 
@@ -16,8 +16,6 @@ from twoscale.training.trainer import TrainingData, train_segment
 def main(arguments) -> None:
     identity = arguments.config
     config = ConfigSlice(identity | {"train": identity["train"] | arguments.runtime})
-    if config.device == "cuda":
-        machine.check_cuda("config key compute.device")
     torch.set_num_threads(config.train.cpu_threads)
     data = TrainingData.open(TokenShard(arguments.train, arguments.val, arguments.metadata), config)
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))

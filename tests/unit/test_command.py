@@ -3,6 +3,7 @@ code.
 """
 
 import errno
+import json
 import os
 import re
 import runpy
@@ -18,6 +19,7 @@ import torch
 from tests.rules import call_of, rules
 from tests.small import ROOT
 from twoscale.base import InputError, canonical_json, check_writable, replacing, sentence
+from twoscale.config import ConfigSlice
 from twoscale.jobs import command
 from twoscale.jobs.machine import cuda_devices
 from twoscale.jobs.table_job import CHECKPOINT_FILES, FILES
@@ -213,14 +215,15 @@ def test_a_folder_that_cannot_be_written_is_refused_and_one_that_is_missing_is_n
 
 
 @pytest.mark.skipif(cuda_devices() > 0, reason="this machine has a CUDA device")
-def test_a_job_for_cuda_where_there_is_none_is_one_sentence(tmp_path, monkeypatch):
+@pytest.mark.parametrize("config", [ConfigSlice.from_json, json.loads])
+def test_a_job_for_cuda_where_there_is_none_is_one_sentence(config, tmp_path, monkeypatch):
     job = tmp_path / "job.json"
     job.write_text(canonical_json({"config": {"device": "cuda"}}))
     monkeypatch.setattr(sys, "argv", ["job.py", "--job", str(job)])
     with pytest.raises(
         SystemExit, match=r"^error: config key compute\.device: found cuda, expected cpu"
     ):
-        command.run(lambda arguments: pytest.fail("the job ran"), command.parser(""))
+        command.run(lambda arguments: pytest.fail("the job ran"), command.parser("", config=config))
 
 
 def test_a_script_that_downloads_needs_the_section_download(capsys):

@@ -139,7 +139,10 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     """
     with ending_with_a_sentence():
         arguments = parser.parse_args(_with_job_file(sys.argv[1:]))
-        # generate.py and others have parsers without this option
-        if getattr(getattr(arguments, "config", None), "device", None) == "cuda":
+        # generate.py and others have parsers without this option, training has a plain mapping
+        config = getattr(arguments, "config", None)
+        if isinstance(config, dict):
+            config = ConfigSlice(config)
+        if getattr(config, "device", None) == "cuda":
             machine.check_cuda("config key compute.device")
         main(arguments)

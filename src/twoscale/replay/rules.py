@@ -22,7 +22,7 @@ PAIR = ("margin", "argmax_stability")  # the pair that is tried without being as
 THRESHOLDS = 48  # of a rule with one signal
 THRESHOLDS_OF_PAIR = 12  # of each of its two signals
 _SAMPLED = 2**20  # values of a signal from which quantiles are taken
-_UNKNOWN = Facts(exits=BELOW)  # one hit, and the token keeps its last state
+_ONE_HIT = Facts(exits=BELOW)  # one hit, and the token keeps its last state
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list
             yield found
     for pair in pairs:
         grids = [_quantiles(signals[name], THRESHOLDS_OF_PAIR) for name in pair]
-        known = [_facts(name) or _UNKNOWN for name in pair]
+        known = [_facts(name) or _ONE_HIT for name in pair]
         directions = [facts.exits for facts in known]
         yield [
             _option(list(zip(pair, directions, thresholds, strict=True)))
@@ -155,7 +155,7 @@ def options_of_exits(exits: Exits) -> list[list[Option]]:
 def _option(conditions: list[tuple[str, str, float]]) -> Option:
     """The option that leaves where all conditions (signal, direction, threshold) hold."""
     names = [name for name, _, _ in conditions]
-    known = [_facts(name) or _UNKNOWN for name in names]
+    known = [_facts(name) or _ONE_HIT for name in names]
     patience = max(facts.patience for facts in known)
     keeps_previous = any(facts.keeps == "previous" for facts in known)
     texts = [f"{name} {direction} {value:.3g}" for name, direction, value in conditions]
@@ -175,7 +175,7 @@ def _option(conditions: list[tuple[str, str, float]]) -> Option:
 def _facts(signal: str) -> Facts | None:
     """What is known of a signal: the facts of its criterion, or of the rule `contraction`."""
     if signal == "contraction":
-        return _UNKNOWN
+        return _ONE_HIT
     return FACTS.get(CRITERIA_OF_COLUMNS.get(signal, ""))
 
 
